@@ -93,7 +93,9 @@ class CheckingSession(SessionWrapper):
             moved = noisy(expanded, given, scalars)
             bad = [i for i in bad if not is_rounding(expected[i], got[i], moved[i])]
         if bad:
-            raise self._failed(key, graph, expanded, given, scalars, bad[0], expected[bad[0]], got[bad[0]])
+            first = self._first(key, expanded, given, scalars)
+            if first is not None or all(node.op.settled is None for node in expanded.nodes):
+                raise _failed(graph, bad[0], expected[bad[0]], got[bad[0]], first)
         if makes_nan:
             raise makes_nan[0]
         return None
@@ -117,40 +119,10 @@ class CheckingSession(SessionWrapper):
             return None  # what failed before is told by whoever reads it
         return [np.array(from_wire(w, t.shape, t.dtype)) for w, t in zip(wires, types, strict=True)]
 
-    def _failed(
-        self,
-        key: int,
-        graph: Graph,
-        expanded: Graph,
-        given: list[Array],
-        scalars: Sequence[Scalar],
-        at: int,
-        expected: Array,
-        got: Array,
-    ) -> CheckFailed:
-        first = self._first(key, expanded, given, scalars)
-        if first is not None:
-            node, place, theirs, ours = first
-            where = str(node.loc or "")
-            return CheckFailed(
-                f"GT_CHECK: {graph.name}: {node.op.name}{f' at {where}' if where else ''} differs from NumPy: {shown(theirs, ours)}; "
-                f"operands: {', '.join(repr(v.type) for v in node.inputs)}; result {place}: {node.outputs[place].type!r}",
-                node.op.name, where,
-            )  # fmt: skip
-        value = graph.outputs[at]
-        node_of = {out: node for node in graph.nodes for out in node.outputs}
-        where = str(node_of[value].loc or "") if value in node_of else ""
-        return CheckFailed(
-            f"GT_CHECK: {graph.name}: result {at} ({value.type!r}{f' of {where}' if where else ''}) differs from NumPy: "
-            f"{shown(got, expected)}. Each op by itself agrees, so it is how they run together: their tier (GT_COMPILE_AFTER=0 stays eager), "
-            "how they are split (one worker splits nothing), or sums of many roundings",
-            "", where,
-        )  # fmt: skip
-
     def _first(
         self, key: int, graph: Graph, given: list[Array], scalars: Sequence[Scalar]
-    ) -> tuple[Node, int, Array, Array] | None:
-        """Give the first node whose result is not NumPy's of the same operands, with the place of the result, and both."""
+    ) -> tuple[Node, str, Array, Array] | None:
+        """Give the first node whose result is not NumPy's of the same operands, with which result it is, and both."""
         made = [out for node in graph.nodes for out in node.outputs]
         if key not in self._debug:
             self._debug[key] = next(self._numbers)
@@ -169,15 +141,46 @@ class CheckingSession(SessionWrapper):
         values: dict[Value, Array] = _begin(graph, given, scalars) | dict(zip(made, arrays, strict=True))
         for node in graph.nodes:
             operands, types = [values[v] for v in node.inputs], [o.type for o in node.outputs]
-            expected = evaluate_node(node.op, operands, node.attrs, types)
-            wrong = [i for i, out in enumerate(node.outputs) if apart(expected[i], values[out], out.type.dtype)]
+            expected, dtypes = settled(node, operands, evaluate_node(node.op, operands, node.attrs, types))
+            got, _ = settled(node, operands, [values[out] for out in node.outputs])
+            wrong = [i for i, dtype in enumerate(dtypes) if apart(expected[i], got[i], dtype)]
             if wrong:
                 near = [nudged(a, v.type.dtype) for a, v in zip(operands, node.inputs, strict=True)]
-                moved = evaluate_node(node.op, near, node.attrs, types)
-                wrong = [i for i in wrong if not is_rounding(expected[i], values[node.outputs[i]], moved[i])]
+                moved, _ = settled(node, near, evaluate_node(node.op, near, node.attrs, types))
+                wrong = [i for i in wrong if not is_rounding(expected[i], got[i], moved[i])]
             if wrong:
-                return node, wrong[0], values[node.outputs[wrong[0]]], expected[wrong[0]]
+                free = node.op.settled is not None
+                what = "in what all its right answers have alike" if free else f"result {wrong[0]}: {types[wrong[0]]!r}"
+                return node, what, got[wrong[0]], expected[wrong[0]]
         return None
+
+
+def settled(node: Node, operands: Sequence[Array], results: Sequence[Array]) -> tuple[Sequence[Array], list[DType]]:
+    """Give what is to be the same in two right answers of a node, and how exact it is: the results, unless the op has several answers."""
+    if node.op.settled is None:
+        return results, [out.type.dtype for out in node.outputs]
+    arrays = node.op.settled(operands, results, dict(node.attrs))
+    return arrays, [node.outputs[0].type.dtype] * len(arrays)
+
+
+def _failed(graph: Graph, at: int, expected: Array, got: Array, first: tuple[Node, str, Array, Array] | None) -> CheckFailed:
+    if first is not None:
+        node, what, theirs, ours = first
+        where = str(node.loc or "")
+        return CheckFailed(
+            f"GT_CHECK: {graph.name}: {node.op.name}{f' at {where}' if where else ''} differs from NumPy: {shown(theirs, ours)}; "
+            f"operands: {', '.join(repr(v.type) for v in node.inputs)}; {what}",
+            node.op.name, where,
+        )  # fmt: skip
+    value = graph.outputs[at]
+    node_of = {out: node for node in graph.nodes for out in node.outputs}
+    where = str(node_of[value].loc or "") if value in node_of else ""
+    return CheckFailed(
+        f"GT_CHECK: {graph.name}: result {at} ({value.type!r}{f' of {where}' if where else ''}) differs from NumPy: "
+        f"{shown(got, expected)}. Each op by itself agrees, so it is how they run together: their tier (GT_COMPILE_AFTER=0 stays eager), "
+        "how they are split (one worker splits nothing), or sums of many roundings",
+        "", where,
+    )  # fmt: skip
 
 
 def has_nan(array: Array) -> bool:

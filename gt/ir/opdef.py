@@ -145,6 +145,8 @@ class OpDef:
               its attribute ``num``, so that it can be written as several. None: it cannot.
     work:     ``(operand types, result types, attrs) -> multiply-adds``. None: those of its contraction, by the factors: what is
               linear in two groups of operands and sums over a factor that both have.
+    settled:  ``(operands, results, attrs) -> arrays`` that all right answers have alike, of an op that has several: which of equal
+              elements is taken, the signs of vectors. None: there is one answer.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -174,6 +176,7 @@ class OpDef:
     wide: bool = False
     autocast: str = ""
     work: Callable[[Sequence[TensorType], Sequence[TensorType], dict[str, Any]], int] | None = None
+    settled: Callable[[Sequence[Any], Sequence[Any], dict[str, Any]], tuple[Any, ...]] | None = None
     effect: str = ""
     numbers: tuple[int, ...] | None = None
     literal: str = ""

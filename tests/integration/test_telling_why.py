@@ -9,8 +9,9 @@ import resource
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -547,6 +548,46 @@ def test_the_first_op_that_differs_is_named_with_its_line(monkeypatch: pytest.Mo
         assert caught.value.op == "tanh" and caught.value.where == f"{__file__}:{made}"
     finally:
         object.__setattr__(OPS["tanh"], "torch", template)
+
+
+SEVERAL_ANSWERS: dict[str, tuple[Callable[[gt.Tensor], Sequence[gt.Tensor]], str]] = {  # and what makes the op's torch form ``v`` wrong
+    "eigh": (lambda x: gt.linalg.eigh(x @ x.T), "v[0], v[1] * 1.01"),
+    "eig": (lambda x: [v.real for v in gt.linalg.eig(x)], "v[0], v[1].flip(-1)"),
+    "eigvals": (lambda x: [gt.linalg.eigvals(x).real], "v * 1.01"),
+    "svd": (lambda x: gt.linalg.svd(x), "v[0], v[1], v[2].flip(-2)"),
+    "topk": (lambda x: x.sign().flatten().topk(9), "v[0], v[1] * 0"),
+    "kthvalue": (lambda x: x.sign().flatten().kthvalue(9), "v[0] + 1, v[1]"),
+    "median": (lambda x: x.sign().flatten().median(0), "v[0] + 1, v[1]"),
+    "mode": (lambda x: x.sign().int().mode(1), "-v[0], v[1]"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_ANSWERS)
+@pytest.mark.usefixtures("checked")
+def test_another_of_several_right_answers_is_no_difference_and_a_wrong_one_is(name: str) -> None:
+    compute, wrong = SEVERAL_ANSWERS[name]
+
+    def read(seed: int, size: int) -> None:
+        x = np.random.default_rng(seed).standard_normal((size, size)).astype(np.float32)
+        results = compute(gt.from_numpy(x))
+        results[0].sum().item()  # all results are looked at
+
+    for seed in range(5):
+        read(seed, 12)
+    assert gt.session.running().checked == 5
+    op = OPS[name]
+    template = op.torch
+
+    def torch(names: list[str], attrs: dict[str, Any], types: list[Any]) -> str:
+        right = template(names, attrs, types) if callable(template) else template.format(x=names[0], **attrs)
+        return f"(lambda v: ({wrong}))({right})"
+
+    object.__setattr__(op, "torch", torch)
+    try:
+        with pytest.raises(CheckFailed, match=f"{name} at .*differs from NumPy.* in what all its right answers have alike"):
+            read(0, 13)  # planned anew
+    finally:
+        object.__setattr__(op, "torch", template)
 
 
 @pytest.mark.usefixtures("checked")

@@ -15,7 +15,7 @@ from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, zeros_like
 from gt.ir.ops.compare import eq, gt, logical_and, lt, where
 from gt.ir.ops.elementwise import abs, add, cj, div, exp, log, mul, sub
-from gt.ir.ops.families import FLOATING, REAL, along, check_kind, check_same, whole
+from gt.ir.ops.families import FLOATING, REAL, along, any_of_equals, check_kind, check_same, whole
 from gt.ir.ops.index import gather, scatter_add
 from gt.ir.ops.movement import flip
 from gt.ir.ops.special import logaddexp_numpy
@@ -172,10 +172,10 @@ def _mode_numpy(x: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 mode = op(
-    "mode", "x", doc="The most frequent value along dim (the smallest of equals), and where it last stands; dim becomes 1.",
+    "mode", "x", doc="The most frequent value along dim (the smallest of equals), and a place where it stands; dim becomes 1.",
     infer=_mode_infer, numpy=_mode_numpy, torch="tuple(torch.mode({x}, {dim}, True))",
     vjp=lambda gs, ys, x, dim: (
         None if gs[0] is None or not x.type.dtype.is_differentiable else scatter_add(zeros_like(x), ys[1], gs[0], dim=dim),
     ),
-    factors=whole("dim"),
+    factors=whole("dim"), settled=any_of_equals,
 )  # fmt: skip

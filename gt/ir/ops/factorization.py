@@ -7,6 +7,7 @@ Sources: Walter and Lehmann 2018 (QR), Townsend 2016 (SVD), Golub and Pereyra 19
 from __future__ import annotations
 
 from builtins import slice as slice_  # the name slice is an op here
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -160,11 +161,21 @@ def _svd_vjp(gs: tuple[Any, Any, Any], ys: tuple[Var, Var, Var], x: Var, full: b
     return (out,)
 
 
+def _turned(x: np.ndarray) -> np.ndarray:
+    return np.swapaxes(x.conj(), -1, -2)
+
+
+def _svd_settled(operands: Sequence[np.ndarray], results: Sequence[np.ndarray], attrs: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    u, s, vh = results
+    k = s.shape[-1]
+    return u[..., :k] * s[..., None, :] @ vh[..., :k, :], s, _turned(u) @ u, vh @ _turned(vh)
+
+
 svd = op(
     "svd", "x", doc="x = u diag(s) vh with s falling; full: u and vh are square.",
     infer=_svd_infer, numpy=lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)),
     torch="tuple(torch.linalg.svd({x}, full_matrices={full}))", vjp=_svd_vjp,
-    factors="...mn->...mk,...s,...ln | !m !n !k !s !l", work=flops.svd, refuses=(0,),
+    factors="...mn->...mk,...s,...ln | !m !n !k !s !l", work=flops.svd, refuses=(0,), settled=_svd_settled,
 )  # fmt: skip
 svdvals = op(
     "svdvals", "x", doc="Singular values, falling.",
@@ -198,11 +209,16 @@ def _eigh_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, upper: bool) -> 
     return (matmul(v, matmul(half, adjoint(v))),)
 
 
+def _eigh_settled(values: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, ...]:
+    return values, v * values[..., None, :] @ _turned(v), _turned(v) @ v
+
+
 eigh = op(
     "eigh", "x", doc="Eigenvalues, rising, and orthonormal eigenvectors of symmetric matrices; reads one triangle.",
     infer=_eigh_infer, numpy=lambda x, upper: tuple(np.linalg.eigh(x, "U" if upper else "L")),
     torch=lambda names, attrs, types: f"tuple(torch.linalg.eigh({names[0]}, UPLO={'U' if attrs['upper'] else 'L'!r}))",
     vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j", work=flops.eigh, refuses=(0,),
+    settled=lambda operands, results, attrs: _eigh_settled(*results),
 )  # fmt: skip
 
 # -- eigenvalues of any square matrix
@@ -235,16 +251,27 @@ def _eig_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
     return (found if x.type.dtype.is_complex else real(found),)
 
 
+def _powers(values: np.ndarray) -> np.ndarray:
+    """What sums of powers of eigenvalues are, in whatever order these come."""
+    return np.stack([(values**k).sum(-1) for k in (1, 2, 3)], -1)
+
+
+def _eig_settled(operands: Sequence[np.ndarray], results: Sequence[np.ndarray], attrs: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    """Vectors turn freely: what is right of them is x v = v diag(values), here as x with nothing added, and their norms."""
+    (x,), (values, v) = operands, results
+    return x + (x @ v - v * values[..., None, :]) @ _turned(v), np.linalg.norm(v, axis=-2), _powers(values)
+
+
 eig = op(
     "eig", "x", doc="Complex eigenvalues, in no order, and eigenvectors of norm 1 of square matrices.",
     infer=_eig_infer, numpy=_eig_numpy, torch="tuple(torch.linalg.eig({x}))", vjp=_eig_vjp, factors="...ij->...i,...ij | !i !j",
-    work=flops.eig, refuses=(0,),
+    work=flops.eig, refuses=(0,), settled=_eig_settled,
 )  # fmt: skip
 eigvals = op(
     "eigvals", "x", doc="Complex eigenvalues, in no order.", infer=lambda x: _eig_infer(x)[0],
     numpy=lambda x: np.asarray(np.linalg.eigvals(x), np.result_type(x.dtype, np.complex64)), torch="torch.linalg.eigvals({x})",
     vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals,
-    saves="y", refuses=(0,),
+    saves="y", refuses=(0,), settled=lambda operands, results, attrs: (_powers(results[0]),),
 )  # fmt: skip
 
 # -- determinants

@@ -181,3 +181,11 @@ def nothing(dtype: DType | np.dtype[Any]) -> float:
 def number(value: float | int | bool) -> str:
     """Give the source of a number; infinities and NaN too."""
     return repr(value) if not isinstance(value, float) or abs(value) < float("inf") else f"float({str(value)!r})"
+
+
+def any_of_equals(operands: Sequence[np.ndarray], results: Sequence[np.ndarray], attrs: dict[str, Any]) -> tuple[np.ndarray, ...]:
+    """Settled of ops that say where what they give comes from: the values, and those there; no place is given twice."""
+    (x,), (values, places), dim = operands, results, attrs["dim"]
+    if not x.ndim:
+        return values, places
+    return values, np.take_along_axis(x, places, dim), np.sign(np.diff(np.sort(places, dim), axis=dim))

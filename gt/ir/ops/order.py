@@ -14,7 +14,7 @@ from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import reshape, zeros_like
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add
-from gt.ir.ops.families import REAL, check_kind, dim_names, rule_of, whole
+from gt.ir.ops.families import REAL, any_of_equals, check_kind, dim_names, rule_of, whole
 from gt.ir.ops.index import gather, scatter_add
 from gt.ir.types import Shape, ShapeError, TensorType, int64
 
@@ -85,7 +85,7 @@ topk = op(
     doc="The k largest (or smallest) along dim in order, and where each came from.",
     infer=_topk_infer, numpy=_topk_numpy,
     torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
-    vjp=_sorted_vjp, factors=whole("dim"), when_split=_split_topk,
+    vjp=_sorted_vjp, factors=whole("dim"), when_split=_split_topk, settled=any_of_equals,
 )  # fmt: skip
 
 
@@ -120,11 +120,11 @@ def _median_numpy(x: np.ndarray, dim: int, skip_nan: bool) -> tuple[np.ndarray, 
 kthvalue = op(
     "kthvalue", "x", doc="The k-th smallest along dim, counting from 1, and where it is; dim becomes 1.",
     infer=_one_infer("kthvalue"), numpy=_kthvalue_numpy, torch="tuple(torch.kthvalue({x}, {k}, {dim}, True))",
-    vjp=_sorted_vjp, factors=whole("dim"),
+    vjp=_sorted_vjp, factors=whole("dim"), settled=any_of_equals,
 )  # fmt: skip
 median = op(
     "median", "x", doc="The lower median along dim, and where it is; NaN if any is, unless skip_nan; dim becomes 1.",
-    infer=_one_infer("median"), numpy=_median_numpy, vjp=_sorted_vjp, factors=whole("dim"),
+    infer=_one_infer("median"), numpy=_median_numpy, vjp=_sorted_vjp, factors=whole("dim"), settled=any_of_equals,
     torch=lambda names, attrs, types: (
         f"tuple(torch.{'nanmedian' if attrs['skip_nan'] else 'median'}({names[0]}, {attrs['dim']}, True))"
     ),
