@@ -32,6 +32,7 @@ from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose, components
 from gt.passes.reasons import placement_notes
 from gt.passes.reshard import cost_s, is_local, usable_as
+from gt.passes.search_graph import GRADIENT
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
 from gt.passes.split_ops import split_ops
 from gt.passes.split_updates import split_updates
@@ -254,10 +255,11 @@ class _Placer:
         rules = ParamPlacement.of((config for _, config in self.graph.signals), self.mesh)
         if not rules.rules:
             return
-        homes = homes_apart(self.graph, self.mesh, self.placed)
+        homes, sums = homes_apart(self.graph, self.mesh, self.placed), self._summed_gradients()
         for value in (*self.graph.inputs, *dict.fromkeys(self.graph.outputs)):
-            gradient = value.hint.startswith("d_")
-            found = rules.find(value.hint.removeprefix("d_"), value.type, homes.get(value))
+            hint = sums.get(value, value.hint)
+            gradient = hint.startswith(GRADIENT)
+            found = rules.find(hint.removeprefix(GRADIENT), value.type, homes.get(value))
             if found is None or (gradient and found[0].is_replicated):
                 continue
             placed, pattern, problem = found
@@ -266,6 +268,18 @@ class _Placer:
             if problem:
                 self.context.note(value, f"parameters {pattern!r}: {problem}")
         self._place_before_updates()
+
+    def _summed_gradients(self) -> dict[Value, str]:
+        """Give each sum of gradients of one parameter, as of several microbatches, their name."""
+        found: dict[Value, str] = {}
+        for node in self.graph.nodes:
+            names = {found.get(v, v.hint) for v in node.inputs} - {""}
+            if len(names) != 1 or not (name := names.pop()).startswith(GRADIENT) or len(node.inputs) < 2:
+                continue
+            adds = tuple(range(len(node.inputs))) in node.op.linear_groups(len(node.inputs), node.attrs)
+            if adds and {v.type.shape for v in node.inputs} == {v.type.shape for v in node.outputs}:
+                found |= dict.fromkeys(node.outputs, name)
+        return found
 
     def _parameters(self) -> set[Value]:
         """Give what rules for parameters place, and what is made of nothing else."""

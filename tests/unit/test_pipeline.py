@@ -259,6 +259,8 @@ def test_rules_for_parameters_split_them_within_their_stage(named: bool, read_fi
                 for value in (p, optimizer.state[p]["exp_avg"]):
                     placed = session.sharding(value._buffer.id)
                     assert list(placed.mesh.workers) == workers[:2] and placed.is_split == name.endswith("weight"), name
+                if name.endswith("weight"):
+                    assert p.grad is not None and session.sharding(p.grad._buffer.id) == session.sharding(p._buffer.id)
 
 
 def test_pipelines_on_different_workers_may_share_a_flush() -> None:
