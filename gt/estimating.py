@@ -6,20 +6,38 @@ Owns: the texts. Must not know: how anything is estimated. Next: ``gt.passes.est
 from __future__ import annotations
 
 import difflib
+import fnmatch
 from collections.abc import Sequence
 
 from gt.compiling import Lowered
+from gt.config import did_you_mean
+from gt.ir.signals import param_rules
 from gt.ir.text import print_graph, readable_names
 from gt.ir.wording import amount
 from gt.passes.estimate import Estimate
+from gt.passes.search_graph import GRADIENT
 
 LINES = 8  # shown of a table
 Rows = Sequence[Sequence[str]]
 
 
 def estimate_text(lowered: Sequence[Lowered]) -> str:
-    """Give for each graph what one worker does in a run, what it sends and why, and what fills its memory."""
-    return "\n".join(_one(one) for one in lowered)
+    """Give for each graph what one worker does in a run, what it sends and why, and what fills its memory; and rules that no parameter follows."""
+    unmatched = "".join(_unmatched(lowered))
+    return "\n".join([*(_one(one) for one in lowered), *([unmatched] if unmatched else [])])
+
+
+def _unmatched(lowered: Sequence[Lowered]) -> list[str]:
+    graphs = [one.steps[0].graph for one in lowered]
+    names = {v.hint.removeprefix(GRADIENT) for graph in graphs for v in (*graph.inputs, *graph.outputs)} - {""}
+    patterns = dict.fromkeys(
+        pattern for graph in graphs for _, config in graph.signals for pattern, _ in param_rules(config.params)
+    )
+    return [
+        f"note: parameters {pattern!r}: no parameter has such a name{did_you_mean(pattern, names)}\n"
+        for pattern in patterns
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    ]
 
 
 def _one(one: Lowered) -> str:

@@ -69,6 +69,16 @@ def test_the_lines_at_the_peak_add_up_to_it(tmp_path: Path) -> None:
     assert sum(size(row) for row in rows if row.strip()) == pytest.approx(size(peak[1]), rel=0.01)
 
 
+def test_a_rule_that_no_parameter_follows_is_told(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text("import gt\nm = gt.nn.Linear(64, 32)\nfor _ in range(2):\n    m(gt.ones(16, 64)).sum().backward()\nm.weight.grad.numpy()\n")
+    (tmp_path / "tp.yaml").write_text("mesh: {tp: 2}\nparams: {'wieght': {0: tp}, 'bi*': {0: tp}, '*.scale': {0: tp}}\n")
+    out = gt("plan", str(tmp_path / "two.py"), "--workers", "2", "--config", str(tmp_path / "tp.yaml"))
+    assert out.endswith(
+        "note: parameters 'wieght': no parameter has such a name; did you mean 'weight'?\n"
+        "note: parameters '*.scale': no parameter has such a name; known: bias, weight\n"
+    )
+
+
 def test_diff_between_passes_and_between_configurations(script: str, tmp_path: Path) -> None:
     rows, whole = str(tmp_path / "rows.yaml"), str(tmp_path / "whole.yaml")
     out = gt("compile", script, "--mesh", "dp=4", "--config", rows, "--shapes", "--diff", "propagate_sharding..insert_collectives")
