@@ -5,6 +5,7 @@ Owns: the terminal: keys, how often it looks. Next: ``top_screen`` (what is show
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import select
@@ -16,6 +17,7 @@ import tty
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from io import TextIOWrapper
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +27,7 @@ from gt.commands.float_range import FloatRange
 from gt.commands.server_address import address_options, chosen_address
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
 
     from gt.runtime.status import ServerStatus
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b": "esc", b"\r": "enter", b"\n": "enter"}
 Modes: TypeAlias = list[Any]  # of a terminal, as termios has them
+PLAIN = {"█": "#", "·": ".", "…": "~"}  # for encodings that have not all of these
 LEAST_S = 1.0  # between the two looks that are compared: workers tell of themselves twice a second
 
 
@@ -59,6 +63,8 @@ def top(
     where = chosen_address("gt top", address, host, port)
     if not (once or as_json) and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this is no terminal: use --once or --json")
+    if not (once or as_json) and _console().is_dumb_terminal:
+        raise click.UsageError("this terminal says of itself that no screens can be drawn in it (TERM): use --once or --json")
     try:
         with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
             if once or as_json:
@@ -74,15 +80,29 @@ def top(
         sys.exit(ExitCode.SERVER_LOST)
 
 
+def _console(width: int | None = None) -> Console:
+    """Give where to write, in whatever encoding it has."""
+    from rich.console import Console
+
+    if isinstance(sys.stdout, TextIOWrapper):
+        codecs.register_error("gt-top", _plain)
+        sys.stdout.reconfigure(errors="gt-top")
+    return Console(file=sys.stdout, width=width)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
 def _print(address: str, before: ServerStatus, now: ServerStatus, as_json: bool) -> None:
     import msgspec
-    from rich.console import Console
 
     from gt.commands.top_screen import View, activity, client_shares, screen
 
     if not as_json:
         wide = None if sys.stdout.isatty() else 160
-        Console(file=sys.stdout, width=wide).print(screen(address, before, now, View(), keys=False))
+        _console(wide).print(screen(address, before, now, View(), keys=False))
         return
     found = msgspec.to_builtins(now)
     does, shares = activity(before, now), client_shares(before, now)
@@ -101,7 +121,6 @@ def _print(address: str, before: ServerStatus, now: ServerStatus, as_json: bool)
 
 
 def _watch(address: str, link: StatusLink, interval: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from gt.commands.top_screen import View, activity, order, screen
@@ -109,7 +128,7 @@ def _watch(address: str, link: StatusLink, interval: float) -> None:
     now = link.ask()
     looks, view, looked = deque([now]), View(), time.monotonic()
     terminal = sys.stdin.fileno()
-    with _keys(terminal) as given, Live(console=Console(), screen=True, auto_refresh=False) as live, _signals(terminal, given, live):
+    with _keys(terminal) as given, Live(console=_console(), screen=True, auto_refresh=False) as live, _signals(terminal, given, live):
         while not view.over:
             live.update(screen(address, looks[0], now, view), refresh=True)
             for key in read_keys(terminal, max(0.0, looked + interval - time.monotonic())):

@@ -19,11 +19,11 @@ from tests.integration.programs import ROOT, environment
 
 
 class Terminal:
-    """``python WORDS`` in a terminal of 140 columns. ``text``: what its last screen says, without colours."""
+    """``python WORDS`` in a terminal of 140 columns, with more variables. ``text``: what its last screen says, without colours."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, **more: str) -> None:
         self.master, slave = pty.openpty()
-        variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "30"}
+        variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "30", **more}
         self.process = subprocess.Popen(
             [sys.executable, *map(str, words)],
             cwd=ROOT,

@@ -161,3 +161,17 @@ def test_no_server_is_told(tmp_path: Path) -> None:
         timeout=30,
     )
     assert done.returncode == 3 and "no gt server answers at 127.0.0.1:1" in done.stderr
+
+
+def test_a_terminal_of_another_encoding_has_plain_bars_and_one_without_screens_is_told_what_to_use() -> None:
+    with server(1) as there:
+        for encoding in ("ascii", "latin-1"):
+            with contextlib.closing(Terminal("-m", "gt", "top", there.address, PYTHONIOENCODING=encoding)) as top:
+                shown = shown_whole(top, lambda text: re.search(r">0 +[#.\xb7\ufffd]{24} ", text))
+                assert "# matmul" in shown
+        once = [sys.executable, "-m", "gt", "top", there.address, "--once"]
+        done = subprocess.run(once, env={**environment(), "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+        assert done.returncode == 0 and re.search(r" 0 +\.{24} ", done.stdout), done
+        with contextlib.closing(Terminal("-m", "gt", "top", there.address, TERM="dumb")) as top:
+            assert wait_for(lambda: top.read(0.05) or top.process.poll() is not None)
+            assert top.process.returncode == 2 and "use --once or --json" in top.output
