@@ -201,12 +201,13 @@ class _Joiner:
             self.copy(member, with_next=True)
         attrs = {k: 0 if k == "dim" else v for k, v in first.attr.items()}
         got_rows = {collective.all_gather: parts, collective.reduce_scatter: 1}.get(op, rows)
-        lines = dict.fromkeys(f"{os.path.basename(n.loc.file)}:{n.loc.line}" for n in bucket if n.loc is not None and n.loc != first.loc)
+        most = max(bucket, key=_nbytes)  # what the rest only travels with
+        lines = dict.fromkeys(f"{os.path.basename(n.loc.file)}:{n.loc.line}" for n in bucket if n.loc is not None and n.loc != most.loc)
         more = [*list(lines)[:SHOWN], *(["others"] if len(lines) > SHOWN else [])]
         also = f", also for {', '.join(more)}" if more else ""
-        why = f"{len(bucket)} at once{also}: {first.why}"
+        why = f"{len(bucket)} at once{also}: {most.why}"
         type_ = TensorType((got_rows, width), joined.type.dtype, joined.type.sharding)
-        (got,) = self.rewriter.emit(op, [joined], tuple(attrs.items()), like=first, types=[type_], why=why)
+        (got,) = self.rewriter.emit(op, [joined], tuple(attrs.items()), like=most, types=[type_], why=why)
         at = 0
         for node, part in zip(bucket, flat, strict=True):
             size = part.type.shape[1]
