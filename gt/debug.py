@@ -49,6 +49,8 @@ def get_tape(loss: Tensor | None = None) -> list[TapeEntry]:
     if not isinstance(loss, Handle):
         raise TypeError(f"get_tape: expected a gt.Tensor, got {type(loss).__name__}")
     key = key_of(loss)
+    if loss.requires_grad and loss.is_leaf:
+        raise RuntimeError("this tensor has no tape: it is a leaf, which backward() gives a gradient and goes no further")
     if key is None or not loss.requires_grad:
         raise RuntimeError("this tensor has no tape: it does not require grad, or backward() has freed it")
     try:

@@ -415,8 +415,11 @@ def test_the_tape_is_printed_newest_first_with_lines() -> None:
     loss.backward()
     with pytest.raises(RuntimeError, match=r"tape is gone: backward\(\) has freed it. Look at it before"):
         gt.debug.get_tape(loss)
-    with pytest.raises(RuntimeError, match="no tape"):
+    with pytest.raises(RuntimeError, match="no tape: it does not require grad"):
         gt.debug.get_tape(x)
+    for leaf in (w, gt.rand(2, requires_grad=True)):  # run, and pending
+        with pytest.raises(RuntimeError, match="no tape: it is a leaf"):
+            gt.debug.print_tape(leaf)
     with pytest.raises(TypeError, match="expected a gt.Tensor, got int"):
         gt.debug.get_tape(3)  # type: ignore[arg-type]
 
