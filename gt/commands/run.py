@@ -56,7 +56,7 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
             cluster = start_local(count, env.BACKEND.get(), START_S, name)
         except LaunchError as e:
             click.echo(f"{name}: {e}", err=True)
-            return ExitCode.NO_WORKERS
+            return ExitCode.USAGE if e.code == ExitCode.USAGE else ExitCode.NO_WORKERS
         except Interrupted as e:
             return e.code
         code = None

@@ -410,6 +410,11 @@ def main(
     except KeyFileError as e:
         click.echo(str(e), err=True)
         raise SystemExit(int(ExitCode.USAGE)) from None
+    except OSError as e:
+        if e.filename != env.INSTRUCTION_LOG.get():
+            raise
+        click.echo(f"{e.strerror}: {e.filename}", err=True)
+        raise SystemExit(int(ExitCode.USAGE)) from None
     except zmq.ZMQError as e:
         if e.errno not in CANNOT_LISTEN:
             raise

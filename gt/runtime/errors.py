@@ -78,6 +78,8 @@ class VersionMismatch(ProtocolError):
 class LaunchError(GtError, RuntimeError):
     """A process that gt starts did not come up."""
 
+    code: int | None = None  # what it ended with
+
 
 class SessionClosed(GtError, RuntimeError):
     """The session was closed before the value was read."""

@@ -256,7 +256,9 @@ def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout
     while b"workers %d\n" % num_workers not in text:
         dead = cluster.dead()
         if dead is not None:
-            raise LaunchError(f"the {dead[0]} process ended with code {dead[1]} at start.{cluster.tail(dead[0])}")
+            error = LaunchError(f"the {dead[0]} process ended with code {dead[1]} at start.{cluster.tail(dead[0])}")
+            error.code = dead[1]
+            raise error
         if time.monotonic() > deadline:
             joined = text.count(b"workers")
             raise LaunchError(

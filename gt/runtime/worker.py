@@ -637,6 +637,11 @@ def main(connect: str, backend: str, device: str, parent_fd: int | None) -> None
     except (ConnectionFailed, DispatcherLost) as e:
         click.echo(f"gt worker: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)
+    except OSError as e:
+        if e.filename != env.INSTRUCTION_LOG.get():
+            raise
+        click.echo(f"gt worker: {e.strerror}: {e.filename}", err=True)
+        sys.exit(ExitCode.USAGE)
 
 
 if __name__ == "__main__":

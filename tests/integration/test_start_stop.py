@@ -353,6 +353,18 @@ def test_a_server_whose_log_cannot_be_written_says_so(words: tuple[str, ...], na
     assert (process.returncode, err) == (2, said)
 
 
+@pytest.mark.parametrize("words", [("run", "script.py", "-n", "1"), ("launch", "script.py")])
+@pytest.mark.parametrize(("log", "why"), [
+    ("missing/log", "the file cannot be opened: No such file or directory"), ("/dev/full", "the file cannot be written: No space left on device"),
+])  # fmt: skip
+def test_a_launcher_whose_log_cannot_be_written_says_so(words: tuple[str, ...], log: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('begun')\n")
+    with command(tmp_path, environment(GT_INSTRUCTION_LOG=log), *words) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, ""), err
+    assert err.endswith(f"Its stderr ends:\nGT_INSTRUCTION_LOG: {why}: {log}\n"), err
+
+
 @pytest.mark.parametrize(("option", "value"), [("--client-memory", "4XB"), ("--max-priority", "-1")])
 def test_a_limit_that_is_none_is_told_by_its_option(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gt.server.serve", lambda *_: None)
