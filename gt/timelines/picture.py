@@ -29,9 +29,10 @@ def draw(timeline: Timeline, path: Path, dpi: int = 150, width: float = 16.0, he
 
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"expected a .png, .svg, .pdf or .html file, got {path.name!r}")
+    rcParams["svg.hashsalt"] = "gt"  # the same picture is the same file
+    rcParams["text.parse_math"] = False  # a $ in a kernel's name is one
     figure = Figure(figsize=(width, height or height_of(timeline)), dpi=dpi, layout="constrained")
     axes = figure.add_subplot()
-    rcParams["svg.hashsalt"] = "gt"  # the same picture is the same file
     unit, scale = ("s", 1.0) if timeline.seconds >= 2 else ("ms", 1e3)
     middles, starts = _bars(axes, timeline, scale)
     _arrows(axes, timeline, starts, scale)

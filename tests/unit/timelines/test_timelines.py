@@ -235,6 +235,11 @@ def test_the_same_log_gives_the_same_svg_with_its_lanes_named(tmp_path: Path) ->
     assert text == (tmp_path / "b.svg").read_text() and all(f"<!-- {lane} -->" in text for lane in ("client0", "worker1"))
 
 
+def test_a_name_is_written_as_it_is(tmp_path: Path) -> None:
+    code, out = visualize(tmp_path, "-o", tmp_path / "t.svg", story=STORY.replace("flush0 64 epoch", r"$\frac$ 64 epoch"))
+    assert code == 0 and r"<!-- $\frac$ -->" in (tmp_path / "t.svg").read_text(), out
+
+
 def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     (tmp_path / "link.log").symlink_to("ops.log")
     once = visualize(tmp_path, "-o", tmp_path / "t.json")
