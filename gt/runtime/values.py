@@ -9,6 +9,8 @@ from __future__ import annotations
 from itertools import count, repeat
 from typing import Any
 
+import msgspec
+
 from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.ir.types import TensorType
@@ -205,7 +207,7 @@ class Values:
             buffer.type = buffer.type.placed(Sharding.replicated(cluster_mesh(rest, workers), buffer.type.ndim))
             buffer.nbytes = held_nbytes(buffer.type)
         elif buffer.fault is None:
-            buffer.fault = fault
+            buffer.fault = msgspec.structs.replace(fault, where=buffer.where or fault.where)  # the line to be run again
             buffer.waiting.clear()
         if not buffer.waiting:
             self.uploads.pop(buffer.uid, None)

@@ -425,13 +425,13 @@ def test_a_shard_on_a_lost_worker_is_lost_and_copies_are_not():
     s.put(1)
     s.say(
         "c0up",
-        wire.Put(2, WireType((4, 4), "float32"), SignalConfig(shard=ShardConfig(axis=0)), True),
+        wire.Put(2, WireType((4, 4), "float32"), SignalConfig(shard=ShardConfig(axis=0)), True, where="train.py:3"),
         memoryview(bytes(64)),
     )
     s.gone("l0")
     assert sent(s.fetch(1, 1), wire.Ship, "w1")
     (failed,) = sent(s.fetch(2, 2), wire.Failed)
-    assert failed.fault.kind == "worker_lost"
+    assert failed.fault.kind == "worker_lost" and failed.fault.where == "train.py:3"
 
 
 def test_a_silent_worker_is_lost_after_its_deadline_and_killed_if_it_is_ours():
