@@ -57,7 +57,10 @@ def save(obj: Any, f: File) -> None:
         settle(state.trace, "gt.save")
     data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
     if isinstance(f, str | os.PathLike):
-        _write_whole(Path(f), data)
+        try:
+            _write_whole(Path(f), data)
+        except OSError as e:  # of a full disk it names no file, else one beside the target perhaps
+            raise OSError(e.errno, e.strerror, os.fspath(f)) from e
     else:
         f.write(data)
 

@@ -1,7 +1,9 @@
 """Saving and loading: round trips, other readers, bad files."""
 
 import collections
+import errno
 import io
+import os
 import pickle
 import zipfile
 
@@ -82,6 +84,22 @@ def through(value):
     torch.save(value, out)
     out.seek(0)
     return gt.load(out, map_location="cpu", weights_only=True)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_one_before_stays(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    missing, file = tmp_path / "missing" / "x.safetensors", tmp_path / "y.safetensors"
+    with pytest.raises(FileNotFoundError) as caught:
+        gt.save({"x": gt.ones(3)}, missing)
+    assert caught.value.filename == str(missing)
+    gt.save({"x": gt.ones(3)}, file)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*y\.safetensors") as caught:
+        gt.save({"x": gt.zeros(3)}, file)
+    assert caught.value.errno == errno.ENOSPC and os.listdir(tmp_path) == [file.name]
+    assert gt.load(file)["x"].tolist() == [1.0] * 3
 
 
 def test_torchs_files_are_read(tmp_path):
