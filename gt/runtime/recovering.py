@@ -704,8 +704,8 @@ class RecoveringSession:
         """Errors: NotRecovered where a worker was lost since the replay ``began``, or the link is over."""
         if self._closing:
             raise NotRecovered("the session is closed")
-        if link.closed is not None:
-            raise NotRecovered(link.closed.message)
+        if (ended := link.closed or link.left) is not None:
+            raise NotRecovered(ended.message)
         if began and self._hurt is not None:
             raise NotRecovered(self._hurt.message.partition(";")[0])
 

@@ -94,7 +94,7 @@ class RemoteSession:
         self._context: Context = zmq.Context()
         self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
-        self._left = False  # for another: what this server still says of the session is no news
+        self.left: Fault | None = None  # why, for another: what this server still says of the session is no news
         self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
         self._questions: dict[int, tuple[type[Message], Future[Any]]] = {}  # by request, with what answers it
@@ -528,7 +528,7 @@ class RemoteSession:
                     if not self._let_go:
                         self._tracer.handle(asked)
                         self._hand_over()
-            case wire.Broken() | wire.Refused() if self._left:
+            case wire.Broken() | wire.Refused() if self.left is not None:
                 pass
             case wire.Broken(reason):
                 self._link_broken(worker, reason)
@@ -549,7 +549,7 @@ class RemoteSession:
 
     def _link_broken(self, worker: int, reason: str, results: bool = False) -> None:
         """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
-        if self._left:
+        if self.left is not None:
             return
         if worker < 0 and not results:
             self._server.look()
@@ -559,8 +559,8 @@ class RemoteSession:
         peer = "the workers" if results else "the server" if worker < 0 else f"worker {worker}"
         text = f"the link to {peer} at {self.address} is broken: {reason}"
         self._logger.warning("%s", text)
-        if self._keeper is not None and self._keeper.lost(Fault("dispatcher_lost", text)):
-            self._left = True
+        if self._keeper is not None and self._keeper.lost(broken := Fault("dispatcher_lost", text)):
+            self.left = broken
             return
         if results:
             self._ask_again(Fault("dispatcher_lost", f"{text}; the value being read went with it"))

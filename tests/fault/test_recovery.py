@@ -272,6 +272,27 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
             hangs.kill()
 
 
+def test_a_message_that_is_lost_while_a_recovery_waits_for_workers_costs_that_try_and_no_more():
+    with server() as there:
+        there.add_workers(1)
+        session = RecoveringSession(partial(RemoteSession, there.address, timeout=20.0))
+        try:
+            session.recover(Recovery(interval_s=1000, wait_s=100))
+            job = Job(session)
+            job.steps(2)
+            job.check()
+            there.workers[0].kill()
+            assert wait_for(lambda: session._number == 1 and session._link.closed is None and not session._link.workers())
+            session._link._up.numbers.sent[b""].number += 1
+            assert wait_for(lambda: session._number == 2)
+            there.add_workers(1)
+            assert wait_for(lambda: session.recoveries, 30)
+            job.steps(1)
+            job.check()
+        finally:
+            session.close()
+
+
 def test_a_replay_needs_no_more_of_a_quota_than_the_script_did():
     with server(1, "gt.server", "--client-memory", "2KiB") as there:  # four values: the job's two, one to come and one that goes
         session = RecoveringSession(partial(RemoteSession, there.address, timeout=20.0))
