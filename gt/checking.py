@@ -94,8 +94,10 @@ class CheckingSession(SessionWrapper):
             bad = [i for i in bad if not is_rounding(expected[i], got[i], moved[i])]
         if bad:
             first = self._first(key, expanded, given, scalars)
-            if first is not None or all(node.op.settled is None for node in expanded.nodes):
-                raise _failed(graph, bad[0], expected[bad[0]], got[bad[0]], first)
+            free = unsettled(expanded)
+            certain = bad if first is not None else [i for i in bad if expanded.outputs[i] not in free]
+            if certain:
+                raise _failed(graph, certain[0], expected[certain[0]], got[certain[0]], first)
         if makes_nan:
             raise makes_nan[0]
         return None
@@ -153,6 +155,15 @@ class CheckingSession(SessionWrapper):
                 what = "in what all its right answers have alike" if free else f"result {wrong[0]}: {types[wrong[0]]!r}"
                 return node, what, got[wrong[0]], expected[wrong[0]]
         return None
+
+
+def unsettled(graph: Graph) -> set[Value]:
+    """Give the values that hang on which of several right answers an op has given."""
+    found: set[Value] = set()
+    for node in graph.nodes:
+        if node.op.settled is not None or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def settled(node: Node, operands: Sequence[Array], results: Sequence[Array]) -> tuple[Sequence[Array], list[DType]]:

@@ -565,6 +565,21 @@ SEVERAL_ANSWERS: dict[str, tuple[Callable[[gt.Tensor], Sequence[gt.Tensor]], str
 }
 
 
+@pytest.mark.usefixtures("checked")
+def test_what_hangs_on_none_of_several_answers_is_compared_as_a_whole_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.checking.CheckingSession._first", lambda *args: None)  # each op by itself agrees
+    template = OPS["tanh"].torch
+    object.__setattr__(OPS["tanh"], "torch", "torch.tanh({x}) * 1.01")
+    try:
+        x = gt.from_numpy(np.ones(50, np.float32))
+        places, h = x.topk(3)[1], x.tanh()
+        with pytest.raises(CheckFailed, match="so it is how they run together"):
+            h.sum().item()
+        assert places.shape == (3,)
+    finally:
+        object.__setattr__(OPS["tanh"], "torch", template)
+
+
 @pytest.mark.parametrize("name", SEVERAL_ANSWERS)
 @pytest.mark.usefixtures("checked")
 def test_another_of_several_right_answers_is_no_difference_and_a_wrong_one_is(name: str) -> None:
