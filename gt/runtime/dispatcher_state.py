@@ -560,7 +560,8 @@ class DispatcherState:
             case wire.Unshipped():
                 self.reads.unshipped(worker, message)
             case wire.Used(usage, programs):
-                worker.usage, worker.used = usage, self.now
+                if usage is not None:
+                    worker.usage, worker.used = usage, self.now
                 worker.programs |= {state.plan: state for state in programs if state.plan in worker.loaded}
             case wire.Uploaded(uid):
                 self._serve_waiting(self.values.uploaded(worker, uid))

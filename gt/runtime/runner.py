@@ -323,7 +323,7 @@ class Runner:
             self.unloadable[plan] = self._own_fault(e)
         seconds = time.perf_counter() - start
         self.load_s += seconds
-        self.outlet.reply(wire.Used(self.usage.now(), self.usage.changed()))  # whoever asks why a run is as it is finds its program
+        self.outlet.reply(wire.Used(None, self.usage.loaded(plan)))  # whoever asks why a run is as it is finds its program
         if self.log.on:
             self.log.write("load", program.name, 0, f"plan={plan} seconds={seconds:.6f}")
 

@@ -168,6 +168,15 @@ class Usage:
             busiest=tuple(heapq.nlargest(MAX_BUSIEST, took.values(), key=lambda plan: plan.seconds)),
         )  # fmt: skip
 
+    def loaded(self, plan: int) -> tuple[ProgramState, ...]:
+        """Give a program that was loaded just now, if it could be: however many others there are, loading one more costs the same."""
+        program = self.runner.loaded.get(plan)
+        if program is None:
+            return ()
+        with self._lock:
+            self._told[plan] = state = state_of(plan, program)
+        return (state,)
+
     def changed(self) -> tuple[ProgramState, ...]:
         """Give the programs of which something is new since the last call."""
         with self._lock:

@@ -668,9 +668,9 @@ class TraceReply(Message, frozen=True):
 
 
 class Used(Message, frozen=True):
-    """What a worker's time and memory went to so far, and those of its programs of which something is new."""
+    """What a worker's time and memory went to so far, None as a program is loaded; and those of its programs of which something is new."""
 
-    usage: WorkerUsage
+    usage: WorkerUsage | None
     programs: tuple[ProgramState, ...]
 
 

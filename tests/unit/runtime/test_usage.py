@@ -13,7 +13,7 @@ from gt.runtime import wire
 from gt.runtime.cutting import cut_plan
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
-from gt.runtime.usage import PlanSpent
+from gt.runtime.usage import PlanSpent, state_of
 from tests.unit.runtime.test_runner import Told
 
 SQUARE = Program(
@@ -70,3 +70,14 @@ def test_a_run_that_goes_in_parts_counts_once_as_one_of_its_plan() -> None:
     (busiest,) = usage.busiest
     assert (busiest.plan, busiest.name, busiest.runs) == (5, "long", 1)
     assert busiest.seconds == pytest.approx(sum(spent.seconds for spent in runner.spent.values()))
+
+
+def test_a_program_that_is_loaded_is_told_of_alone_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, seen = Told(), list[int]()
+    runner = Runner(0, NumpyEngine(), told)
+    monkeypatch.setattr("gt.runtime.usage.state_of", lambda plan, loaded: (seen.append(plan), state_of(plan, loaded))[1])
+    for plan in range(40):
+        runner.handle(wire.Load(plan, SQUARE))
+    assert seen == list(range(40))  # none is looked at again, whose number would make the next load slower
+    assert [(used.usage, [state.plan for state in used.programs]) for used in told.used] == [(None, [plan]) for plan in range(40)]
+    assert runner.usage.changed() == ()
