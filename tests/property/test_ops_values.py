@@ -107,19 +107,39 @@ def _tensors(sample: Sample) -> list[torch.Tensor]:
     return [torch_side.tensor(a, d) for a, d in zip(sample.operands(), sample.dtypes, strict=True)]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in SAMPLES if OPS[n].torch is not None))
-def test_lowering_compiles_whole(name: str) -> None:
+LOWERED = sorted(n for n in SAMPLES if OPS[n].torch is not None)
+TOGETHER = 20  # what a compile costs is mostly the same for one op
+
+
+@pytest.mark.parametrize("names", [LOWERED[i : i + TOGETHER] for i in range(0, len(LOWERED), TOGETHER)], ids=lambda names: names[0])
+def test_lowerings_compile_whole(names: list[str]) -> None:
     """torch.compile takes every lowering without a graph break; AOTAutograd's shapes and dtypes are right."""
-    op = OPS[name]
-    sample = max(cases(op, 0), key=lambda s: sum(t.numel for t in s.types))
-    types = op.infer_types(sample.types, tuple(sample.attrs.items()))
-    tensors = [torch_side.tensor(a, d) for a, d in zip(sample.operands(), sample.dtypes, strict=True)]
-    want = torch_side.run(op, tensors, sample.attrs, types)
+    try:
+        compile_whole(names)
+    except Exception:
+        for name in names:  # which one it is
+            compile_whole([name])
+        raise
+
+
+def compile_whole(names: list[str]) -> None:
+    functions, operands, wants = [], [], []
+    for name in names:
+        op = OPS[name]
+        sample = max(cases(op, 0), key=lambda s: sum(t.numel for t in s.types))
+        types = op.infer_types(sample.types, tuple(sample.attrs.items()))
+        tensors = _tensors(sample)
+        wants.append(torch_side.run(op, tensors, sample.attrs, types))
+        functions.append(torch_side.function(op, len(tensors), sample.attrs, types))
+        operands.append(tensors)
+
+    def all_of_them(operands: list[list[torch.Tensor]]) -> list[object]:
+        return [function(*tensors) for function, tensors in zip(functions, operands, strict=True)]
+
     torch._dynamo.reset()
-    function = torch_side.function(op, len(tensors), sample.attrs, types)
-    compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
     with torch.no_grad():
-        got = compiled(*tensors)
-    for a, b in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-        assert a.dtype == b.dtype and a.shape == b.shape
-        torch.testing.assert_close(a, b, equal_nan=True)
+        gots = torch.compile(all_of_them, backend="aot_eager", fullgraph=True, dynamic=False)(operands)
+    for name, got, want in zip(names, gots, wants, strict=True):
+        for a, b in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            assert a.dtype == b.dtype and a.shape == b.shape, name
+            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
